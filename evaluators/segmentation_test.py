@@ -246,7 +246,11 @@ def test_processes_compare_their_data(monkeypatch):
   found = []
   monkeypatch.setattr(processes, "agree", lambda facts: found.append(facts()))
   _evaluator()
-  assert found == [{"data": "photos:test", "examples": len(PHOTOS)}]
+  monkeypatch.setitem(PHOTOS[0], "labels", PHOTOS[0]["labels"] + 1)
+  _evaluator()
+  one, other = (facts.pop("checksum") for facts in found)
+  assert one != other  # of hosts that have different copies
+  assert found == 2 * [{"data": "photos:test", "examples": len(PHOTOS)}]
 
 
 def test_some_of_the_images():

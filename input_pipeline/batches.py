@@ -87,7 +87,9 @@ class Examples:
 
   def facts(self) -> dict[str, Any]:
     """Returns what all processes must agree on."""
-    return {"data": self.source.name, "examples": len(self.source)}
+    checksum = sources.checksum(self.source, skip=self.skip)
+    size = len(self.source)
+    return {"data": self.source.name, "examples": size, "checksum": checksum}
 
   def with_seed(self, seed: int) -> "Examples":
     """Returns the same examples, augmented with another seed."""

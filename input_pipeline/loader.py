@@ -15,6 +15,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 from absl import flags
 
 from dpn import host_memory, input_pipeline
-from dpn.input_pipeline import batches, sources
+from dpn.input_pipeline import batches
 from dpn.input_pipeline import order as order_lib
 from dpn.input_pipeline.pp import ops_text
 
@@ -149,9 +150,7 @@ class Data:
 
   def checksum(self) -> str:
     """Returns the number of examples, and a checksum of some of them."""
-    skip = self.examples.skip
-    checksum = sources.checksum(self.examples.source, skip=skip)
-    return f"{self.num_examples}-{checksum:08x}"
+    return f"{self.num_examples}-{self.examples.facts()['checksum']:08x}"
 
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
     """Yields this process's rows of every batch from a position on.
@@ -248,8 +247,14 @@ class _Shards:
 
 
 def _start_worker(worker_index: int, worker_count: int):
-  """Prepares a worker process, and ends it when its parent is killed."""
+  """Prepares a worker process, and ends it when its parent is killed.
+
+  Schedulers and terminals send signals to all processes of a run. Only the
+  parent answers them: it still needs batches until it has saved.
+  """
   del worker_index, worker_count
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
   host_memory.keep_images()
 
   def watch():

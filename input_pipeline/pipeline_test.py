@@ -208,10 +208,16 @@ def test_corrupt_records_are_skipped_and_counted(tmp_path, how):
 def test_a_worker_that_dies_is_reported(data_dir):
   data = pipeline.training(_config(data_dir, num_workers=2), seed=0)
   batches = data.batches()
+  kill = lambda number: [
+    os.kill(process.pid, number)
+    for process in multiprocessing.active_children()
+    if "grain" in process.name
+  ]
   next(batches)
-  for process in multiprocessing.active_children():
-    if "grain" in process.name:
-      os.kill(process.pid, signal.SIGKILL)
+  # As a scheduler sends to all processes of a run, which is then to save.
+  assert len(kill(signal.SIGTERM)) == 2
+  list(itertools.islice(batches, 50))
+  kill(signal.SIGKILL)
   # What was ready may still come.
   with pytest.raises(RuntimeError, match=r"unexpectedly with exit code -9"):
     list(itertools.islice(batches, 50))

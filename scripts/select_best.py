@@ -161,7 +161,8 @@ def _check_trusted(config, arms):
   if not os.path.exists(config):
     raise ValueError(
       f"{arms_lib.INDEX} is of {config}, which is not there. Run this in the "
-      "folder where the sweep was started."
+      "folder where the sweep was started, or run the sweep again: it notes "
+      "where its config is now."
     )
   folder = os.path.join(os.path.realpath(configs.__path__[0]), "")
   is_ours = os.path.realpath(config).startswith(folder)

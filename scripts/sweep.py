@@ -50,6 +50,9 @@ def lock(out: str) -> Iterator[int]:
         f"Another sweep is using {out}, or runs that it started still do. Wait "
         "for them to end, or give another --out."
       ) from e
+    except OSError as e:
+      told = f"Warning: {out}: no locks here ({e}); start one sweep only."
+      output.say(told, sys.stderr)
     yield f.fileno()
 
 
@@ -91,11 +94,19 @@ def _field(text):
   return key.removeprefix("config."), value
 
 
+def _folder(text):
+  if "://" in text:
+    raise argparse.ArgumentTypeError(
+      f"{text} is an address; mount the bucket, as docs/launch.md says"
+    )
+  return os.path.normpath(text)
+
+
 def _parser():
   parser = output.parser(__doc__)
   add = parser.add_argument
   add("--config", required=True, help="path:ARGUMENTS of its sweep()")
-  add("--out", required=True, type=os.path.normpath, help="folder of the runs")
+  add("--out", required=True, type=_folder, help="folder of the runs")
   add("--seeds", type=output.positive, help="seeds of each arm, from 0")
   add("--select", default="*", help="arms to train, such as 'dpn_*'")
   add("--jobs", type=output.positive, help="runs at a time (1)")

@@ -148,6 +148,12 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
     ValueError, match=r"holds a sweep of .*config\.py\. Give an"
   ):
     _main((str(other), made[1]))
+  with pytest.raises(SystemExit):
+    _main((made[0], "gs://bucket/out"))
+  assert "gs://bucket/out is an address; mount" in capsys.readouterr().err
+  pathlib.Path(made[0]).unlink()  # the checkout has moved
+  _main((str(other), made[1]), "--set", "lr=0.1", "--set", "loss=a b")
+  assert arms.read_index(made[1])[0] == str(other)
 
 
 def test_some_of_the_arms(made, capsys):

@@ -6,6 +6,7 @@ trainers.train say who is who. A process on its own needs none. When one process
 dies, JAX's heartbeats end the others.
 """
 
+import collections
 import contextlib
 import itertools
 import os
@@ -132,6 +133,12 @@ def join(
     alarm.cancel()
   if jax.process_count() == 1:  # JAX may listen for SIGTERM, and nobody asks it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  counts = collections.Counter(d.process_index for d in jax.devices())
+  if len({*counts.values()}) > 1:  # not even `processes.agree` would work
+    raise ValueError(
+      f"Processes have unequal numbers of devices: {dict(counts)}. Check "
+      "CUDA_VISIBLE_DEVICES, and the driver where there are fewer."
+    )
 
 
 def wait_for_others(what: str):
@@ -267,11 +274,11 @@ class PreemptionHandler:
   def interruptible(self):
     """Lets a signal end the body at once, by raising Preempted.
 
-    In a run of many processes it does not, as the others would wait.
+    In a run of many processes only one that came before does, in all of them.
     """
     self._may_interrupt = self._alone
     try:
-      if self._requested and self._may_interrupt:
+      if self._requested if self._alone else self.should_stop():
         raise Preempted
       yield
     finally:
@@ -281,11 +288,13 @@ class PreemptionHandler:
     """Returns whether to stop now; call it after every step.
 
     Calls are counted, not steps. JAX lets all processes stop at the number
-    after the last one it has heard of: at 1, until the first call.
+    after the last one it has heard of: at 1, until the first call. It says so
+    at that number only.
     """
-    if self._alone:
-      return self._requested
-    return multihost_utils.reached_preemption_sync_point(next(_CALLS))
+    if not (self._alone or self._requested):
+      reached = multihost_utils.reached_preemption_sync_point
+      self._requested = reached(next(_CALLS))
+    return self._requested
 
   def report(self, saved: str) -> str:
     """Returns the message of a stopped run, given what it saved ("": nothing).

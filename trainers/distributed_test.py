@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -185,6 +186,27 @@ def test_a_port_that_is_taken():
   assert done.returncode == 1
   said = f"OSError: process 0 cannot listen at {address}: another program may"
   assert said in done.stderr
+
+
+def test_unequal_numbers_of_devices(monkeypatch):
+  devices = [types.SimpleNamespace(process_index=i) for i in (0, 0, 1)]
+  monkeypatch.setattr(distributed.jax, "devices", lambda: devices)
+  with pytest.raises(ValueError, match=r"unequal .*: \{0: 2, 1: 1\}\. Check"):
+    distributed.join("localhost:1234", 2, 1)
+
+
+def test_a_signal_before_an_evaluation_of_many_processes(monkeypatch):
+  calls = []
+  reached = lambda number: calls.append(number) or len(calls) == 2
+  name = "reached_preemption_sync_point"
+  monkeypatch.setattr(distributed.multihost_utils, name, reached)
+  monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
+  handler = distributed.PreemptionHandler()
+  assert not handler.should_stop()
+  with pytest.raises(distributed.Preempted), handler.interruptible():
+    raise AssertionError("evaluated")
+  assert handler.should_stop()  # JAX says so only once
+  assert calls == [calls[0], calls[0] + 1]
 
 
 def test_a_second_ctrl_c_ends_at_once():

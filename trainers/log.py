@@ -27,6 +27,7 @@ _PICTURES = 8
 _MAX_PIXEL = 20  # of images that were normalized, with some margin
 PACKAGES = (
   *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),
+  "opencv-python-headless",
 )
 
 

@@ -47,7 +47,7 @@ def train(
   phases = phases or timing.PhaseTimer(time.monotonic())
   every = seeds_lib.of_config(config, workdir, seeds)
   done = [ends.done_step(seed.workdir) is not None for seed in every]
-  processes.agree(lambda: _command(config, workdir, done))
+  processes.agree(lambda: _command(config, workdir, done, allow_config_change))
   lock = lambda seed: workdir_lib.lock(
     seed.workdir, seed.config.to_dict(), allow_config_change=allow_config_change
   )
@@ -182,13 +182,15 @@ def open_log(run, seed, state, progress):
     yield log
 
 
-def _command(config, workdir, done):
+def _command(config, workdir, done, allow_config_change):
   """Returns what must be the same on all processes before anything is built."""
   return {
     "config": config.to_dict(),
     "workdir": {"path": os.path.abspath(workdir), "done": done},
     "versions": log_lib.versions(),
     "code": workdir_lib.code_checksum(),
+    "allow_config_change": allow_config_change,
+    **{k: os.environ.get(k) for k in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
   }
 
 

@@ -101,8 +101,8 @@ def check_shared(workdir: str):
 def _flock(workdir: str):
   """Returns a context that no other run can enter at the same time.
 
-  The system drops the lock with the process, however it ends: no stale lock can
-  block a restart. Network file systems pass it on to other machines.
+  The system drops the lock with the process, however it ends. Network file
+  systems pass it on to other machines; a server may keep it for one that died.
   """
   if jax.process_index() != 0:
     return contextlib.nullcontext()
@@ -117,7 +117,7 @@ def _flock(workdir: str):
       holder = f.read().strip()
     raise ValueError(
       f"Another run is using {workdir}: {holder}. Wait for its end, stop it, "
-      "or give another --workdir."
+      f"or give another --workdir. If its machine is gone, remove {path}."
     ) from e
   except OSError as e:
     logging.warning("%s: no locks here (%s); start one run only.", workdir, e)

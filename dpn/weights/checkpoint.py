@@ -236,7 +236,8 @@ class Checkpointer:
       raise OSError(
         f"Cannot write a checkpoint to {self._directory}: {e}\nThe last good "
         f"one is of step {self.latest}. Free some space, or make the directory "
-        "writable; the same command then resumes from there."
+        "writable (of a mounted bucket see docs/launch.md); the same command "
+        "then resumes from there."
       ) from e
 
   def close(self):

@@ -39,9 +39,9 @@ def config_of(path: str) -> ml_collections.ConfigDict:
       f"{path} is not a run's, so nothing says how to evaluate it. Give --data "
       "to probe it on pictures of yours, or a --config with evaluators."
     )
-  began = ("model_init", "model_load", "resume")
-  kept = {key: value for key, value in config.items() if key not in began}
-  return ml_collections.ConfigDict(kept)
+  began = {"model_init", "model_load", "resume"}
+  kept = config.keys() - began - {"mesh", "sharding_strategy"}  # its machine's
+  return ml_collections.ConfigDict({key: config[key] for key in kept})
 
 
 def config_beside(path: str) -> dict[str, Any]:

@@ -248,7 +248,8 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
   before = {}
   if os.path.exists(path):
     config_there, before = read_index(out)
-    if os.path.realpath(config_there) != os.path.realpath(config):
+    moved = not os.path.exists(config_there)  # checkout, machine or Python
+    if not (moved or os.path.samefile(config_there, config)):
       raise ValueError(
         f"{out} holds a sweep of {config_there}. Give another --out."
       )
@@ -260,9 +261,10 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
         f"{arm.workdir} started with {there.arg} {dict(there.overrides)}, now "
         f"it is {arm.arg} {dict(arm.overrides)}. Give another --out."
       )
-    if arm.done and not arm.overrides:
-      config_now = get_config(arm.arg).to_dict()
-      if changed := workdir_lib.changes(arm.workdir, config_now):
+    if arm.done:
+      config_now = get_config(arm.arg)
+      cli.with_fields(config_now, arm.flags)
+      if changed := workdir_lib.changes(arm.workdir, config_now.to_dict()):
         told = f"{arm.workdir} is done, but began with another config:"
         if not there:
           raise ValueError(f"The run in {told}\n{changed}\nGive another --out.")

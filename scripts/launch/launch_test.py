@@ -174,6 +174,7 @@ def test_tpu():
   create = "gcloud compute tpus queued-resources create"
   assert " ".join(first[0][:5]) == create
   assert {"--accelerator-type=v5litepod-64", "--spot"} <= set(first[0])
+  assert any("pgrep" in part for part in first[1])  # no second run on a slice
   assert any("gcsfuse" in part for part in first[-1])
   assert " ".join(last[:5]) == "gcloud compute tpus tpu-vm ssh"
   assert "--worker=all" in last

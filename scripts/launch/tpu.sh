@@ -5,8 +5,9 @@
 #     --version v2-alpha-tpuv5-lite --bucket my-data --dry_run -- \
 #     --config configs/augreg_i1k.py:variant=B/16 --workdir /mnt/runs/b16
 #
-# Arguments after -- go to trainers.train. Run again, it uses the existing slice,
-# copies the code again and the run resumes. --delete releases the slice.
+# Arguments after -- go to trainers.train. Run again after that has ended, it uses
+# the existing slice, copies the code again and the run resumes. --delete releases
+# the slice.
 set -euo pipefail
 # shellcheck source=/dev/null
 source "$(dirname "${BASH_SOURCE[0]}")/preflight.sh"
@@ -84,6 +85,9 @@ while [[ -z $dry_run && $now != ACTIVE ]]; do
   [[ $now == ACTIVE ]] || sleep 30
 done
 
+# A second run on the slice would end both: its processes join the first one's.
+on_all_workers '! pgrep -f "[.]venv/bin/python -m trainers[.]train" >/dev/null ||
+  { echo "Error: a run is training here. Follow it with tail -F ~/dpn/train.log, or stop it first." >&2; exit 1; }'
 archive=$(mktemp --suffix=.tar.gz)
 trap 'rm -f "$archive"' EXIT
 run git archive --format=tar.gz "--output=$archive" HEAD
@@ -97,7 +101,10 @@ on_all_workers 'mkdir -p dpn && tar -xzf dpn.tar.gz -C dpn && cd dpn &&
   uv venv -q --allow-existing --seed --python 3.11 .venv &&
   .venv/bin/pip install -q -c constraints.txt -e ".[tpu]"'
 if [[ -n $bucket ]]; then
-  printf -v mount 'mkdir -p data && (mountpoint -q data || gcsfuse -o ro --implicit-dirs %q data)' "$bucket"
+  # shellcheck disable=SC2016  # expanded there
+  printf -v mount 'mkdir -p data && { mountpoint -q data || gcsfuse -o ro --implicit-dirs %q data; } &&
+    there=$(findmnt -no SOURCE data) && { [[ $there == %q ]] ||
+    { echo "Error: ~/data is a mount of $there. First umount it." >&2; exit 1; }; }' "$bucket" "$bucket"
   on_all_workers "$mount"
 fi
 printf -v train '%q ' "$@"
