@@ -133,7 +133,8 @@ def get_config(arg):
     "optax_name": "scale_by_adam",
     "lr": 3e-5,
     "wd": 0.01 * 3e-5,
-    "wd_mults": common.DECAY_TOKENS,
+    # Scenic's mask goes by the number of dimensions: these are (heads, dim).
+    "wd_mults": [*common.DECAY_TOKENS, (".*/(query|key|value)/bias$", 1.0)],
     "schedule": {"decay_type": "polynomial", "power": 0.9},
     "evals": {
       "val": evaluator(

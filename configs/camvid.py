@@ -16,7 +16,8 @@ runlocal (two steps of 8 images). As a sweep: stems (none+dpn+post), seeds (5),
 fractions, steps, lr, variant, init, side, crop, data, data_dir.
 
 Recipe of configs/ade20k.py, Table 5 of arXiv 2302.01327 (Dual PatchNorm),
-except for sizes, schedule and pixels. Expected: docs/results/camvid.md has what
+except for sizes, schedule and pixels, and with a LayerNorm before the decoder
+and clipping at 1. Expected: docs/results/camvid.md has what
 a sweep gave. The convolutional FC-DenseNet103, at full size and trained much
 longer, is published with 66.9% mIoU from scratch (arXiv 1611.09326).
 """

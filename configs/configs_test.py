@@ -282,6 +282,14 @@ def test_pairs_are_trained_as_by_big_vision():
   assert "crop" in siglip.evals.zeroshot.pp_img
   coco = get("lit", "setup=coco,text=bert,init=x,vocab=vocab.txt")
   assert coco.optax_name == "scale_by_adam"
+  lit = get("lit", "pool=map,prompts=clip_best,init=x,vocab=bytes")
+  usual = get("lit", "init=x,vocab=bytes")
+  best = get("siglip", "prompts=clip_best,vocab=bytes")
+  recipes = [c.table.recipe for c in (usual, coco, lit, siglip, best)]
+  assert recipes == [
+    *("LiT", "LiT, coco, bert", "LiT, map, clip_best"),
+    *("SigLIP", "SigLIP, clip_best"),
+  ]
 
 
 @pytest.mark.parametrize("form", ["pairs", "tfds"])

@@ -96,7 +96,8 @@ def get_config(arg):
   locked = common.locked_image_tower(arg.init, decay)
   if not arg.init:  # runlocal
     locked = {"schedule": locked["schedule"]}
-  recipe = "LiT" if arg.setup == "paper" else "LiT, coco"
+  usual = {"setup": "paper", "pool": "tok", "text": "B", "prompts": "name"}
+  others = [arg[key] for key, value in usual.items() if arg[key] != value]
   return {
     **fields,
     "total_steps": setup["total_steps"],
@@ -111,7 +112,7 @@ def get_config(arg):
     **({"optax_name": "scale_by_adam"} if arg.text == "bert" else {}),
     "wd": setup["wd"] if arg.wd < 0 else arg.wd,
     "table": common.table(
-      recipe if arg.prompts == "name" else f"{recipe}, {arg.prompts}",
+      ", ".join(["LiT", *others]),
       *(arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"),
       pretrain_steps=arg.pretrain_steps,
     ),

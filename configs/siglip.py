@@ -51,6 +51,7 @@ def get_config(arg):
     "wd": arg.wd,
     "schedule": {"decay_type": "cosine", "warmup_steps": 10_000},
     "table": common.table(
-      "SigLIP", arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"
+      "SigLIP" + f", {arg.prompts}" * (arg.prompts != "name"),
+      *(arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"),
     ),
   }

@@ -25,6 +25,7 @@ from dpn import (
   sharding,
 )
 from dpn.input_pipeline import device, loader, pipeline, sources
+from dpn.input_pipeline.pp import ops_text
 from dpn.tasks import base
 
 TYPES = [
@@ -53,6 +54,11 @@ class Evaluator:
   def __post_init__(self):
     sharding.check_batch_size("batch_size", self.batch_size, self.mesh)
 
+  @functools.cached_property
+  def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
+    """Returns the vocabularies of its token ids, by key of the batch."""
+    return {}  # filled by `open`
+
   def check(self, variables: base.Variables, trace: Trace = jax.eval_shape):
     """Raises ValueError if it cannot run on variables of these shapes.
 
@@ -72,6 +78,7 @@ class Evaluator:
     kw["process_count"] = jax.process_count()
     opened = pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
     processes.agree(opened.examples.facts)
+    self.vocabularies |= opened.examples.vocabularies
     return opened
 
   def batches(self, data: loader.EvaluationData) -> Iterator[base.Batch]:
@@ -166,6 +173,16 @@ class Scheduled(NamedTuple):
     with _of_section(self.name):
       self.evaluator.check(variables, **kw)
 
+  def check_vocabularies(self, trained: Mapping[str, ops_text.Vocabulary]):
+    """Raises ValueError if its token ids are not those of training."""
+    known = {v.sha256: v.model for v in trained.values()}
+    for own in self.evaluator.vocabularies.values():
+      if known and own.sha256 not in known:
+        raise ValueError(
+          f"config.evals.{self.name}: its vocabulary {own.model!r} is not "
+          f"config.input's, {[*known.values()]}: ids would be other words."
+        )
+
   def run(self, variables: base.Variables) -> dict[str, float]:
     """Returns `{"<prefix><metric>": value}`; any failure is EvaluatorError."""
     try:
@@ -188,10 +205,18 @@ def _of_section(name: str):
   try:
     yield
   except flax.errors.ScopeParamShapeError as e:
+    what = "images have another size than those"
+    remedy = "Crop or resize them to the same size."
+    if "/txt" in str(e):  # the tower
+      what = "texts have another number of tokens than those"
+      remedy = "Give pp_txt the max_len that config.input.pp has."
     raise ValueError(
-      f"config.evals.{name}: its images have another size than those of "
-      "config.input, for which the model is. Crop or resize them to the same "
-      f"size. ({e})"
+      f"config.evals.{name}: its {what} of config.input, for which the model "
+      f"is. {remedy} ({e})"
+    ) from e
+  except KeyError as e:
+    raise ValueError(
+      f"config.evals.{name}: no {e} in its batch. Is it for this task?"
     ) from e
   except (ValueError, OSError, TypeError, flax.errors.FlaxError) as e:
     kind = OSError if isinstance(e, OSError) else ValueError

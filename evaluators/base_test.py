@@ -9,6 +9,7 @@ import pytest
 
 from dpn import errors, sharding
 from dpn.evaluators import base
+from dpn.input_pipeline.pp import ops_text
 
 SIZES = {"total_steps": 200, "batch_size": 8, "data_size": 80}
 PREDICT_FNS = {
@@ -104,15 +105,37 @@ def test_results_that_are_no_finite_numbers(found, message):
 
 
 @pytest.mark.parametrize(
-  "error", [TypeError("bad"), flax.errors.FlaxError("bad"), ValueError("bad")]
+  "error",
+  [
+    *(kind("bad") for kind in (TypeError, flax.errors.FlaxError, ValueError)),
+    KeyError("bad"),
+  ],
 )
 def test_models_that_the_data_do_not_fit(section, error):
   def predict(variables, batch):
     raise error
 
   [evaluator] = _make({"val": section}, {"loss": predict})
-  with pytest.raises(ValueError, match=r"^config.evals.val: bad"):
+  with pytest.raises(ValueError, match=r"^config.evals.val: (no ')?bad"):
     evaluator.check({"params": ()})
+
+
+def test_texts_of_another_vocabulary(section, save):
+  [scheduled] = _make(
+    {
+      "val": {
+        **section,
+        "data": save(text=np.array(["a"])),
+        "pp_fn": "tokenize(3)",
+      }
+    }
+  )
+  bytes_ = ops_text.Vocabulary(260, "", "bytes")
+  assert scheduled.evaluator.vocabularies == {"text": bytes_}
+  scheduled.check_vocabularies({"text": bytes_})
+  other = ops_text.Vocabulary(260, "0f", "x.model")
+  with pytest.raises(ValueError, match=r"vocabulary 'bytes' .* \['x.model'\]"):
+    scheduled.check_vocabularies({"text": other})
 
 
 def test_missing_arguments_are_named(section):

@@ -97,18 +97,26 @@ def captions(source: sources.Source, key: str) -> arrays.ArraySource:
   names are joined by "/".
   """
   flatten, rng = pp.make("flatten"), np.random.default_rng(0)
-  texts, owners = [], []
+  texts, owners, ids = [], [], set()
   for index in range(len(source)):
     found = flatten(source[index], rng)
     if key not in found:
       message = errors.unknown("text_key", key, found)
       raise ValueError(f"{source.describe(index)}: {message}")
     several = np.atleast_1d(np.array(found[key], object)).tolist()
-    if not several or not all(isinstance(x, str | bytes) for x in several):
+    is_text = lambda x: isinstance(x, str | bytes) and x.strip()
+    if not several or not all(map(is_text, several)):
       raise ValueError(
         f"{source.describe(index)}: {key!r} holds {found[key]!r}, expected a "
-        "caption or several."
+        "caption or several, and none empty."
       )
+    if (name := found.get("id", index)) in ids:
+      raise ValueError(
+        f"{source.describe(index)}: {name!r} is there twice, and would count "
+        "as two images. Give all its captions in one example, as a list "
+        "(see docs/image_text.md)."
+      )
+    ids.add(name)
     texts += several
     owners += [index] * len(several)
   columns = {"text": np.array(texts, object), "owner": np.array(owners)}

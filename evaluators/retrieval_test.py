@@ -56,12 +56,21 @@ def test_captions_of_a_source():
     retrieval.captions(source, "x")
 
 
-@pytest.mark.parametrize("text", [None, 3, [], ["a", None], [["a"]]])
+@pytest.mark.parametrize(
+  "text", [None, 3, [], ["a", None], [["a"]], "", ["a", " "]]
+)
 def test_what_is_no_caption(text):
   texts = np.array(["a", None], object)
   texts[1] = text
   source = arrays.ArraySource("two", {"text": texts})
   with pytest.raises(ValueError, match="two, example 1: 'text' holds"):
+    retrieval.captions(source, "text")
+
+
+def test_an_image_that_is_there_twice():
+  columns = {"text": np.array(["a", "b"]), "id": np.array(["x.jpg", "x.jpg"])}
+  source = arrays.ArraySource("two", columns)
+  with pytest.raises(ValueError, match=r"example 1: .*x\.jpg.* is there twice"):
     retrieval.captions(source, "text")
 
 

@@ -78,6 +78,15 @@ class Evaluator(base.Evaluator):
           f"The data set {name!r} has {own_count} classes, but there "
           f"are {len(names)} names for {key!r}: give one for each label."
         )
+      plain = lambda names: [prompts.canonicalize(str(x)) for x in names]
+      own, given = plain(own_names or names), plain(names)
+      if own != given and sorted(own) == sorted(given):
+        first = next(i for i, x in enumerate(own) if x != given[i])
+        raise ValueError(
+          f"class_names of {key!r} are in another order than the labels: label "
+          f"{first} is {own_names[first]!r} in the data, {names[first]!r} "
+          "there. Leave them out: the data have their own names."
+        )
       columns = {"text": np.array(filled, object)}
       columns["label"] = np.array(classes, np.int32)
       source = arrays.ArraySource(f"prompts for {key}", columns)

@@ -87,6 +87,10 @@ def test_whose_names_the_labels_have(monkeypatch):
     evaluator("", "a", "b")
   with pytest.raises(ValueError, match="has 4 classes, but there are 5 names"):
     evaluator("", *"abcde")
+  with pytest.raises(
+    ValueError, match=r"label 0 is 'a' in the data, 'B' there"
+  ):
+    evaluator("", *"BaAb")
   own = lambda: lambda example, rng: {**example, "label": example["coarse"]}
   monkeypatch.setitem(zeroshot.pp.OPS, "own", own)
   for changed in ('copy("coarse", "label")', "own"):

@@ -61,9 +61,11 @@ def test_without_runs_the_papers_own_numbers_are_there():
     "average gain over AugReg": "+1.17 over 6 rows",  # 7 / 6, not 1.4
     "DeiT-S": "+0.30",
     "384 pixels, B/32": "+1.00",
-    "93,000 steps": "+1.74 over 5 rows",  # (1.4 + 2.6 + 2.8 + 0.7 + 1.2) / 5
+    "93,000 steps of ImageNet-21k all": "5 of 5 above 0",
+    "gain 1.7 points": "+1.74 over 5 rows",  # (1.4 + 2.6 + 2.8 + 0.7 + 1.2) / 5
     "930,000 steps": "+0.40",
-    "220,000 steps": "+0.77 over 3 rows",  # (1.4 + 0.3 + 0.6) / 3
+    "220,000 steps of JFT all": "3 of 3 above 0",
+    "gain 0.8 points": "+0.77 over 3 rows",  # (1.4 + 0.3 + 0.6) / 3
     "1,100,000 steps": "+0.50",
     "Natural: B/16": "6 better, 0 equal, 1 worse, by sign",
     "Specialized: B/16": "1 better, 0 equal, 3 worse, by sign",
@@ -76,18 +78,23 @@ def test_without_runs_the_papers_own_numbers_are_there():
 
 
 def test_mean_gains():
-  made = lambda *gains: _models(dict.fromkeys(AUGREG[:5], gains))
-  # Each has s / √3 = 0.1155, their mean 0.1155 / √5 = 0.0516 with 5 · 2 degrees
-  # of freedom: 2.228 · 0.0516 = 0.115.
+  made = lambda *gains: _models(dict.fromkeys(AUGREG, gains))
+  # Each has s / √3 = 0.1155, their mean 0.1155 / √6 = 0.0471 with 6 · 2 degrees
+  # of freedom: 2.179 · 0.0471 = 0.103.
   found = _check(made(1.0, 1.2, 1.4), "average gain over AugReg")
   assert found.verdict == "holds"
-  assert found.ours == "+1.20 ± 0.12 over 5 rows; 5 of 6 comparisons run"
-  assert len(found.paths) == 30
+  assert found.ours == "+1.20 ± 0.10 over 6 rows"
+  assert len(found.paths) == 36
+  for gain in (1.2, -1.2):
+    some = _models(dict.fromkeys(AUGREG[:5], (gain - 0.2, gain, gain + 0.2)))
+    found = _check(some, "average gain over AugReg")
+    assert found.verdict == "undecided"  # of six; 2.228 · 0.1155 / √5 = 0.115
+    assert found.ours.endswith("± 0.12 over 5 rows; 5 of 6 comparisons run")
   assert _check(made(-1, 0.1, 1), "average gain").verdict == "undecided"
   worse = made(-1.0, -1.2, -1.4)
   assert _check(worse, "average gain").verdict == "does not hold"
   every = _check(made(1.0, 1.2, 1.4), "improves every model")
-  assert every.ours.startswith("5 better, 0 equal, 0 worse; 5 of 10")
+  assert every.ours.startswith("6 better, 0 equal, 0 worse; 6 of 10")
   assert every.verdict == "undecided"  # of ten
   every = _check(worse, "improves every model")
   assert every.verdict == "does not hold"

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dpn.configs import augreg_i1k, lape_deit
+from dpn.configs import ade20k, augreg_i1k, lape_deit
 from dpn.scripts import conftest as testing
 from dpn.scripts import tables
 from dpn.scripts.results import paper, run_files, runs
@@ -327,6 +327,18 @@ def test_published_numbers(name, row, key, value):
   rows = paper.TABLES[name].rows
   found = [r for r in rows if row.items() <= r.items()]
   assert found[0][key] == value
+
+
+def test_table_5_is_of_b16(tmp_path):
+  for variant in ("B/16", "S/16"):
+    config = ade20k.get_config(
+      f"init=x,stem_ln=none,variant={variant}"
+    ).to_dict()
+    results = {"val/miou": 0.25 if variant == "B/16" else 0.125}
+    testing.write_run(tmp_path / variant[0], config=config, results=results)
+  table = _build(tmp_path, "5")
+  assert _row(table, "1")["ours base"] == "25.00 (n=1)"
+  assert any("S: of arch S/16" in note for note in table.notes)
 
 
 def test_csv_has_a_field_for_every_number(root, capsys):

@@ -132,6 +132,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
   )
   for evaluator in evaluators:
     evaluator.check(step.shapes.variables)
+    evaluator.check_vocabularies(data.vocabularies)
   duration = lambda name, default: schedules.steps(
     name, config, **step.sizes, default=default
   )

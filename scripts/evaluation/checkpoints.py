@@ -81,6 +81,9 @@ def prepare(
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, sizes | {"total_steps": 1}
   )
+  for x in evaluators:
+    of_texts = x.evaluator.vocabularies.items()
+    task.check_vocabularies({key: v.size for key, v in of_texts})
   told = config.get("model_load") or {}
   found = source.read(path, told.get("arch"), dpn.tasks.model_options)
   fingerprint.compare(

@@ -103,8 +103,9 @@ class Estimate:
 
   def number(self, value: float) -> str:
     """Returns a number as the mean is written, with its sign and digits."""
-    sign = self.sign if round(value, self.digits) else ""
-    return f"{value:{sign}.{self.digits}f}".replace("-", "−")
+    if not round(float(value), self.digits):
+      return f"{0:.{self.digits}f}"  # not "+0.00", nor "−0.00"
+    return f"{value:{self.sign}.{self.digits}f}".replace("-", "−")
 
 
 def t_95(df: float) -> float:

@@ -38,7 +38,12 @@ def test_two_numbers_are_shown_themselves():
 
 
 def test_sign():
-  for mean, text in ((0.5, "+0.50"), (-0.5, "−0.50"), (0.001, "0.00")):
+  for mean, text in (
+    (0.5, "+0.50"),
+    (-0.5, "−0.50"),
+    (0.001, "0.00"),
+    (-0.001, "0.00"),
+  ):
     estimate = aggregate.Estimate(mean, 0.25, sign="+")
     assert str(estimate) == f"{text} ± 0.25"
 
@@ -122,6 +127,30 @@ def test_seeds_may_draw_parts_of_the_data_of_their_own():
   assert aggregate.unlike(runs.frame(drawn)) == ""
   whole = _run(2, input={"data": {}})
   assert "subset_seed" in aggregate.unlike(runs.frame([*drawn, whole]))
+
+
+def test_seeds_must_be_measured_alike():
+  def unlike(*sections, metric="val/miou"):
+    made = [
+      _run(
+        i, table={"metric": metric}, evals=of and {"val": of, "probe": {"k": i}}
+      )
+      for i, of in enumerate(sections)
+    ]
+    return aggregate.unlike(runs.frame(made))
+
+  where = {"data": {"data_dir": "/a"}, "log_steps": 5, "cache_final": True}
+  assert (
+    unlike({"flip": False}, {"flip": False, "batch_size": 2, **where}) == ""
+  )
+  assert "evals.val.flip: false, true" in unlike(
+    {"flip": False}, {"flip": True}
+  )
+  assert "evals.val.flip: absent, true" in unlike(
+    {"crop": 8}, {"crop": 8, "flip": True}
+  )
+  assert unlike({"flip": True}, None) == ""  # from an older archive
+  assert unlike({"flip": True}, {"flip": False}, metric="loss") == ""
 
 
 def test_standard_error_and_p_value():

@@ -288,6 +288,9 @@ def differing(
 ) -> dict[str, list[str]]:
   """Returns the fields, "a.b", in which runs differ but must not, with values.
 
+  Of evaluators it compares the one that config.table.metric names, among the
+  runs that have it: older archives do not.
+
   Args:
     configs: of the runs of a cell.
     arms: whether they are of several arms, which may start from parameters of
@@ -301,11 +304,25 @@ def differing(
       if table[field].nunique() > 1:
         pattern = _names(configs)
         table[field] = table[field].str.replace(pattern, "*", regex=True)
+  compared = {f: values for f, values in table.items() if not is_free(f)}
+  for section in {f"evals/{evaluator(config)}/" for config in configs}:
+    of = table.filter(regex="^" + re.escape(section))
+    of = of[of.ne(ABSENT).any(axis=1)]
+    for field, values in of.items():
+      name = field.removeprefix(section)
+      if not is_free(name) and name not in ("batch_size", "cache"):
+        compared[field] = values
   return {
     field.replace("/", "."): list(values.unique())
-    for field, values in table.items()
-    if values.nunique() > 1 and not is_free(field)
+    for field, values in compared.items()
+    if values.nunique() > 1
   }
+
+
+def evaluator(config: Config) -> str:
+  """Returns the name of the evaluator that config.table.metric is from."""
+  metric = (config.get("table") or {}).get("metric") or ""
+  return metric.partition("/")[0]
 
 
 def _names(configs):

@@ -161,17 +161,17 @@ def _compared(
 
 
 def _mean_gain(gains, total):
-  """Judges whether the mean of those differences that exist is above 0.
+  """Judges whether the mean of the differences is above 0, once all are run.
 
   The variance of the mean takes the rows to be independent.
   """
-  del total
   mean = float(np.mean([gain.mean for gain in gains.values()]))
   variances = np.array([gain.sem**2 for gain in gains.values()])
   dfs = np.array([gain.df for gain in gains.values()])
   ci = aggregate.of_sum(variances, dfs)[0] / len(gains)
   found = aggregate.Estimate(mean, ci, sign="+")
-  verdict = {1: HOLDS, -1: FAILS, 0: UNDECIDED}[found.side]
+  side = found.side if len(gains) == total else 0
+  verdict = {1: HOLDS, -1: FAILS, 0: UNDECIDED}[side]
   rows = f" over {len(gains)} rows" if len(gains) > 1 else ""
   return verdict, f"{found}{rows}"
 

@@ -5,6 +5,8 @@ import pandas as pd
 from dpn.scripts.results import aggregate, runs, tables
 
 NAME = "classes"  # of the table in scripts.tables
+_NONE = tables.NOT_PUBLISHED
+_NOTE = "Classes without a pixel, true or predicted, have no IoU (–)."
 _WHOLE_IMAGE = {"miou": "mean", "pixel_acc": "pixel accuracy"}
 
 
@@ -24,9 +26,11 @@ def per_class(frame: pd.DataFrame) -> tuple[list[tables.Table], list[str]]:
 
 def _of_model(title, group, wrong):
   done = [run for run in group.run if run.complete]
-  metric = done[0].table.get("metric", "") if done else ""
+  # Of runs that lack theirs, `aggregate.arm` says so.
+  named = ((run.table.get("metric", ""), run.finals) for run in done)
+  metric = next((m for m, finals in named if m in finals), "")
   prefix = metric.removesuffix("miou")
-  if not metric.endswith("miou") or metric not in done[0].finals:
+  if not metric.endswith("miou"):
     return None
   start = f"{prefix}iou/"
   names = {prefix + key: name for key, name in _WHOLE_IMAGE.items()}
@@ -51,8 +55,11 @@ def _of_model(title, group, wrong):
     cells = [aggregate.cell(arms.get(arm)) for arm in order]
     base = arms.get(runs.BASE)
     cells += [aggregate.gain(arms.get(arm), base) for arm in others]
+    # All of `order` were run, just none of an arm's runs has this class.
+    cells = [_NONE if cell == aggregate.NOT_RUN else cell for cell in cells]
     rows.append([name, *cells])
   header = ["IoU [%]", *order, *(f"{arm} − {runs.BASE}" for arm in others)]
   title = f"{title}: {prefix.removesuffix('/')}, class by class"
   frame = pd.DataFrame(rows, columns=header, dtype=object)
-  return tables.Table(NAME, title, frame, 1, [])
+  none = frame.eq(_NONE).any(axis=None)
+  return tables.Table(NAME, title, frame, 1, [_NOTE] if none else [])

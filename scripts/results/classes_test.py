@@ -43,6 +43,26 @@ def test_means_and_paired_differences(folder):
   assert (gain.note, frame.loc["car", "dpn"].n) == ("paired", 1)
 
 
+def test_a_class_of_no_picture_and_a_run_without_numbers(folder):
+  for seed, tree in enumerate((None, 0.5)):
+    row = {"test/miou": 0.4, "test/iou/sky": 0.5}
+    row |= {"test/iou/tree": tree} if tree else {}
+    kw = {"stem_ln": "pre", "seed": seed, "table": TABLE}
+    testing.write_run(folder / f"pre{seed}", results=row, **kw)
+  kw = {"stem_ln": "post", "table": TABLE, "results": {"loss": 1.0}}
+  testing.write_run(folder / "a", **kw)  # the first
+  frame = runs.frame(run_files.find([str(folder)]))
+  [table], [wrong] = classes.per_class(frame)
+  assert "post: In" in wrong
+  assert "test/miou" in wrong
+  shown = table.frame.map(str).set_index("IoU [%]")
+  assert shown.loc["tree"].to_list() == ["–", "–", "50.00 (n=1)", "–", "–"]
+  assert shown.loc["car", "pre"] == "–"
+  assert table.notes == [
+    "Classes without a pixel, true or predicted, have no IoU (–)."
+  ]
+
+
 def test_commands_show_them(folder, capsys):
   tables.main([str(folder), "--table", "classes", "--format", "md"])
   row = "| car            | 32.00 (n=2: 30.00, 34.00) |"

@@ -173,7 +173,7 @@ def _natural(title):
 def _model(title, group, baseline, metric, wrong):
   """Returns the model of a title; adds to `wrong` why arms are left out."""
   done = [run for run in group.run if run.complete]
-  headline = (metric,) if metric else (done or [*group.run])[0].headline
+  headline = (metric,) if metric else _headline(done or group.run)
   measured = dict.fromkeys(m for run in done for m in run.finals if "/" in m)
   others = tuple(
     m for m in measured if m not in headline and not _ELSEWHERE.fullmatch(m)
@@ -196,6 +196,14 @@ def _model(title, group, baseline, metric, wrong):
   first = first if first in arms and len(arms) > 1 else None
   also = _also_different(first, group, arms, headline[0])
   return Model(title, headline, others, arms, first, also)
+
+
+def _headline(found):
+  """Returns the best of runs' headlines: accuracies in order, a loss last."""
+  known = (*runs.ACCURACIES, "")
+  rank = lambda name: known.index(name if name in known else "")
+  every = [run.headline for run in found]
+  return min(every, key=lambda names: (names == ("loss",), rank(names[0])))
 
 
 def _also_different(first, group, arms, metric):

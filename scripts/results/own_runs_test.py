@@ -107,6 +107,17 @@ def test_all_metrics_have_differences(tmp_path):
   ]
 
 
+def test_a_run_without_its_last_evaluation_does_not_decide_the_metric(tmp_path):
+  kw = {"table": TABLE, "results": {"val/loss": 0.5}}
+  testing.write_run(tmp_path / "a", **kw)
+  frame = _frame(tmp_path / "b", {"dpn": [0.5, 0.75]}, table=TABLE)
+  frame = runs.frame(run_files.find([str(tmp_path)]))
+  [model], wrong = own_runs.models(frame)
+  assert (model.headline, wrong) == (("val/prec@1",), [])
+  assert model.arms["dpn"]["val/prec@1"].values.to_list() == [50, 75]
+  assert "val/prec@1" not in model.arms["base"]
+
+
 def test_arms_by_their_names_in_configs():
   given = ("none", "dpn", "patch_stats", "tract", "none+patch_stats")
   assert [*map(own_runs.arm_name, given)] == [

@@ -11,7 +11,7 @@ import pandas as pd
 from absl import logging
 
 from dpn import damage, metrics, schema
-from dpn.scripts.results import runs
+from dpn.scripts.results import arms, runs
 from dpn.trainers import workdir
 from dpn.weights import files
 
@@ -207,17 +207,22 @@ def _folders(root) -> Iterator[str]:
 def archive(found: Sequence[runs.Run]) -> str:
   """Returns runs as lines of JSON, small enough to be kept with a page.
 
-  `find` reads them back. Configs lack their evaluators. Of the log, results of
-  evaluators are kept as they are, training as means over tenths of a run, and
-  gradients of blocks not at all (`figures.depth` says so). Where things were on
-  a machine is left out: folders above the runs', `data_dir` and the command.
+  `find` reads them back. Of its evaluators a config has the one of
+  config.table.metric. Of the log, results of evaluators are kept as they are,
+  training as means over tenths of a run, and gradients of blocks not at all
+  (`figures.depth` says so). Where things were on a machine is left out: folders
+  above the runs', `data_dir` and the command.
   """
   lines = []
   top = os.path.join(os.path.dirname(_common([r.path for r in found])), "")
   for run in found:
+    config = _without(run.config, ("evals", "data_dir"))
+    measures = arms.evaluator(run.config)
+    if section := (run.config.get("evals") or {}).get(measures):
+      config["evals"] = {measures: _without(section, ("data_dir",))}
     line = {
       "path": os.path.abspath(run.path),
-      "config": _without(run.config, ("evals", "data_dir")),
+      "config": config,
       "logged": {
         metric: {
           int(step): float(f"{x:.5g}") for step, x in values.dropna().items()

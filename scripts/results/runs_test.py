@@ -282,6 +282,8 @@ def test_an_archive_stands_for_folders(tmp_path):
     data = {"name": "digits", "data_dir": "/home/me/data"}
     config = {"input": {"data": data}, "model_init": f"{tmp_path}/runs/s9"}
     config["input"]["more"] = {"data": data}  # a part of a mixture
+    config["table"] = {"metric": "test/prec@1"}
+    config["evals"] = {"test": {"data": data, "flip": True}, "val": {}}
     testing.write_run(folder, seed=seed, config=config, rows=rows, seconds=9.0)
     start = {"commit": "abc", "command": ["/home/me/train.py"]}
     (folder / "environment.json").write_text(json.dumps([start]))
@@ -291,6 +293,8 @@ def test_an_archive_stands_for_folders(tmp_path):
   assert [run.path for run in again] == ["runs/s0", "runs/s1"]
   assert again[0].config["input"]["data"] == {"name": "digits"}
   assert again[0].config["model_init"] == "runs/s9"
+  measured = {"test": {"data": {"name": "digits"}, "flip": True}}
+  assert again[0].config["evals"] == measured
   assert again[0].origin == {"commit": "abc"}
   assert again[0].averaged
   text = (tmp_path / "runs.jsonl").read_text()
