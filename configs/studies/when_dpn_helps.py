@@ -124,6 +124,11 @@ PIECES = {
     *(0, 20),
   ),
   "confirm_long": ((*_PAIR, "dpn+patch_stats"), [{"steps": 17_578}], *(0, 5)),
+  "confirm_long_standardized": (
+    ("none",),
+    [{**_STANDARDIZED, "steps": 17_578}],
+    *(0, 5),
+  ),
   "confirm": (_MECHANISM, _CONFIRM, *(0, 5)),
   "lr_standardized": (
     ("none",),
