@@ -16,6 +16,7 @@ def test_gains_are_those_of_the_pages():
     (street, "dpn+patch_stats", 6.82, 0.71),
     (tiny, "dpn", -3.6, 1.6),
     (found["CIFAR-10, patch 8, 8.9 epochs"], "none_standardized", 2.1, 1.2),
+    (found["CIFAR-10, patch 8, 50 epochs"], "dpn", 2.3, 0.8),
     (found["Scenes, patch 16"], "none_standardized", 0.1, 0.6),
   ):
     assert gains[arm].mean == pytest.approx(mean, abs=0.05)
