@@ -171,7 +171,10 @@ class Scheduled(NamedTuple):
   def check(self, variables: base.Variables, **kw):
     """Calls the evaluator's `check`; its errors name the section."""
     with _of_section(self.name):
-      self.evaluator.check(variables, **kw)
+      try:
+        self.evaluator.check(variables, **kw)
+      except KeyError as e:
+        raise ValueError(f"no {e} in its batch. Is it of this task?") from e
 
   def check_vocabularies(self, trained: Mapping[str, ops_text.Vocabulary]):
     """Raises ValueError if its token ids are not those of training."""
@@ -213,10 +216,6 @@ def _of_section(name: str):
     raise ValueError(
       f"config.evals.{name}: its {what} of config.input, for which the model "
       f"is. {remedy} ({e})"
-    ) from e
-  except KeyError as e:
-    raise ValueError(
-      f"config.evals.{name}: no {e} in its batch. Is it for this task?"
     ) from e
   except (ValueError, OSError, TypeError, flax.errors.FlaxError) as e:
     kind = OSError if isinstance(e, OSError) else ValueError

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,14 +91,16 @@ def ranks(queries, keys, answers) -> np.ndarray:
   return np.array(found)
 
 
-def captions(source: sources.Source, key: str) -> arrays.ArraySource:
+def captions(
+  source: sources.Source, key: str, *, once: bool = False
+) -> arrays.ArraySource:
   """Returns a source's captions as examples: `text`, and its index, `owner`.
 
   Every example of the source is read. `key` holds one text or several; nested
-  names are joined by "/".
+  names are joined by "/". `once` refuses an image that is there twice.
   """
   flatten, rng = pp.make("flatten"), np.random.default_rng(0)
-  texts, owners, ids = [], [], set()
+  texts, owners, seen = [], [], set()
   for index in range(len(source)):
     found = flatten(source[index], rng)
     if key not in found:
@@ -110,13 +113,16 @@ def captions(source: sources.Source, key: str) -> arrays.ArraySource:
         f"{source.describe(index)}: {key!r} holds {found[key]!r}, expected a "
         "caption or several, and none empty."
       )
-    if (name := found.get("id", index)) in ids:
+    image = found.get("image", b"")
+    raw = image.tobytes() if isinstance(image, np.ndarray) else image
+    name = repr(found.get("id", index)), zlib.crc32(raw)
+    if once and name in seen:
       raise ValueError(
-        f"{source.describe(index)}: {name!r} is there twice, and would count "
-        "as two images. Give all its captions in one example, as a list "
-        "(see docs/image_text.md)."
+        f"{source.describe(index)}: this image is there twice, and would count "
+        "as two. Give all its captions in one example, as a list (see "
+        "docs/image_text.md)."
       )
-    ids.add(name)
+    seen.add(name)
     texts += several
     owners += [index] * len(several)
   columns = {"text": np.array(texts, object), "owner": np.array(owners)}
@@ -143,7 +149,7 @@ class Evaluator(base.Evaluator):
     super().__post_init__()
     source = sources.make(self.data)
     self.images = self.open(source, f'{self.pp_img}|keep("image")')
-    self.captions = captions(source, self.text_key)
+    self.captions = captions(source, self.text_key, once=True)
     self._texts = self.open(
       self.captions, f'{self.pp_txt}|keep("text", "owner")'
     )

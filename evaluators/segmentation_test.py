@@ -248,7 +248,7 @@ def test_processes_compare_their_data(monkeypatch):
   _evaluator()
   monkeypatch.setitem(PHOTOS[0], "labels", PHOTOS[0]["labels"] + 1)
   _evaluator()
-  one, other = (facts.pop("checksum") for facts in found)
+  one, other = (facts.pop("crc") for facts in found)
   assert one != other  # of hosts that have different copies
   assert found == 2 * [{"data": "photos:test", "examples": len(PHOTOS)}]
 

@@ -87,9 +87,9 @@ class Examples:
 
   def facts(self) -> dict[str, Any]:
     """Returns what all processes must agree on."""
-    checksum = sources.checksum(self.source, skip=self.skip)
-    size = len(self.source)
-    return {"data": self.source.name, "examples": size, "checksum": checksum}
+    facts = {"data": self.source.name, "examples": len(self.source)}
+    # With `skip`, what one process cannot read others may.
+    return facts | ({} if self.skip else {"crc": sources.checksum(self.source)})
 
   def with_seed(self, seed: int) -> "Examples":
     """Returns the same examples, augmented with another seed."""

@@ -25,7 +25,7 @@ import numpy as np
 from absl import flags
 
 from dpn import host_memory, input_pipeline
-from dpn.input_pipeline import batches
+from dpn.input_pipeline import batches, sources
 from dpn.input_pipeline import order as order_lib
 from dpn.input_pipeline.pp import ops_text
 
@@ -150,7 +150,9 @@ class Data:
 
   def checksum(self) -> str:
     """Returns the number of examples, and a checksum of some of them."""
-    return f"{self.num_examples}-{self.examples.facts()['checksum']:08x}"
+    skip = self.examples.skip
+    checksum = sources.checksum(self.examples.source, skip=skip)
+    return f"{self.num_examples}-{checksum:08x}"
 
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
     """Yields this process's rows of every batch from a position on.

@@ -151,9 +151,13 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
   with pytest.raises(SystemExit):
     _main((made[0], "gs://bucket/out"))
   assert "gs://bucket/out is an address; mount" in capsys.readouterr().err
-  pathlib.Path(made[0]).unlink()  # the checkout has moved
-  _main((str(other), made[1]), "--set", "lr=0.1", "--set", "loss=a b")
-  assert arms.read_index(made[1])[0] == str(other)
+  moved = pathlib.Path(made[0]).parent / "moved/config.py"
+  moved.parent.mkdir()
+  pathlib.Path(made[0]).rename(moved)
+  with pytest.raises(ValueError, match=r"holds a sweep of .*config\.py\. Give"):
+    _main((str(other), made[1]))
+  _main((str(moved), made[1]), "--set", "lr=0.1", "--set", "loss=a b")
+  assert arms.read_index(made[1])[0] == str(moved)
 
 
 def test_some_of_the_arms(made, capsys):

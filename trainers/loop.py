@@ -190,8 +190,15 @@ def _command(config, workdir, done, allow_config_change):
     "versions": log_lib.versions(),
     "code": workdir_lib.code_checksum(),
     "allow_config_change": allow_config_change,
-    **{k: os.environ.get(k) for k in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
+    **{name: _flags(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
   }
+
+
+def _flags(variable):
+  """Returns the flags of an environment variable that may change a program."""
+  of_host = ("--xla_dump_", "--xla_gpu_cuda_data_dir", "--xla_force_host_")
+  flags = os.environ.get(variable, "").split()
+  return sorted(flag for flag in flags if not flag.startswith(of_host))
 
 
 def loop(together, progress, preemption) -> bool:

@@ -39,8 +39,12 @@ def config_of(path: str) -> ml_collections.ConfigDict:
       f"{path} is not a run's, so nothing says how to evaluate it. Give --data "
       "to probe it on pictures of yours, or a --config with evaluators."
     )
-  began = {"model_init", "model_load", "resume"}
-  kept = config.keys() - began - {"mesh", "sharding_strategy"}  # its machine's
+  left_out = {"model_init", "model_load", "resume"}
+  try:
+    sharding.make_mesh(config.get("mesh") or [("data", -1)])
+  except ValueError:  # it was trained on another machine
+    left_out |= {"mesh", "sharding_strategy"}
+  kept = config.keys() - left_out
   return ml_collections.ConfigDict({key: config[key] for key in kept})
 
 

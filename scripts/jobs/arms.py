@@ -248,8 +248,11 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
   before = {}
   if os.path.exists(path):
     config_there, before = read_index(out)
-    moved = not os.path.exists(config_there)  # checkout, machine or Python
-    if not (moved or os.path.samefile(config_there, config)):
+    # It may have moved, with its checkout, machine or Python.
+    same = os.path.basename(config_there) == os.path.basename(config)
+    if os.path.exists(config_there):
+      same = os.path.samefile(config_there, config)
+    if not same:
       raise ValueError(
         f"{out} holds a sweep of {config_there}. Give another --out."
       )

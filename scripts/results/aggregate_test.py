@@ -150,6 +150,10 @@ def test_seeds_must_be_measured_alike():
     {"crop": 8}, {"crop": 8, "flip": True}
   )
   assert unlike({"flip": True}, None) == ""  # from an older archive
+  spelled = {"type": "segmentation", "flip": False, "prefix": "val/"}
+  assert unlike({"type": "segmentation"}, spelled) == ""  # a default
+  drawn = [{"data": {"subset_seed": i}} for i in range(2)]  # what a seed left
+  assert unlike(*drawn) == ""
   assert unlike({"flip": True}, {"flip": False}, metric="loss") == ""
 
 

@@ -18,6 +18,7 @@ import flax
 import pandas as pd
 
 from dpn import stems
+from dpn.evaluators import base as evaluators_base
 from dpn.models import vit
 from dpn.trainers import workdir
 
@@ -42,6 +43,8 @@ _FREE = re.compile(
   r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
   r"|log_.*|cache_.*|strict_evals|deterministic|workdir|class_names"
 )
+# What decides no result of an evaluator, or is no more than a name.
+_OF_EVALUATION = ("batch_size", "cache", "prefix", "skip_first")
 # Results on other data do not compare: these fields tell rows apart, not arms.
 _TASK = re.compile(r"(task|num_classes|loss|input/(data|val).*)")
 # What a run starts from. Each seed may have parameters of its own, so the seed
@@ -174,8 +177,8 @@ def _flat(config):
         del flat[field]
     spelled = _block(model) if key == "block_ln" else _choice(model, key)
     flat[prefix + key] = spelled or None
-  if "input/data/subset_seed" in flat:
-    flat["input/data/subset_seed"] = "*"
+  for field in [f for f in flat if f.endswith("data/subset_seed")]:
+    flat[field] = "*"
   for field in [*filter(_INIT.fullmatch, flat)]:
     flat[field] = _SEED.sub("*", str(flat[field] or "")) or None
   return {k: v for k, v in flat.items() if v is not None}
@@ -305,18 +308,33 @@ def differing(
         pattern = _names(configs)
         table[field] = table[field].str.replace(pattern, "*", regex=True)
   compared = {f: values for f, values in table.items() if not is_free(f)}
-  for section in {f"evals/{evaluator(config)}/" for config in configs}:
-    of = table.filter(regex="^" + re.escape(section))
+  for section in {evaluator(config) for config in configs}:
+    of = table.filter(regex=f"^evals/{re.escape(section)}/")
     of = of[of.ne(ABSENT).any(axis=1)]
+    defaults = _evaluator_defaults(
+      section, tuple(of.get(f"evals/{section}/type", ()))
+    )
     for field, values in of.items():
-      name = field.removeprefix(section)
-      if not is_free(name) and name not in ("batch_size", "cache"):
-        compared[field] = values
+      name = field.removeprefix(f"evals/{section}/")
+      if not is_free(name) and name not in _OF_EVALUATION:
+        compared[field] = values.replace(ABSENT, defaults.get(name, ABSENT))
   return {
     field.replace("/", "."): list(values.unique())
     for field, values in compared.items()
     if values.nunique() > 1
   }
+
+
+@functools.cache
+def _evaluator_defaults(section, kinds):
+  """Returns an evaluator's defaults as JSON, by field, if its type is ours."""
+  kind = next((json.loads(x) for x in kinds if x != ABSENT), section)
+  found = {"type": json.dumps(section)}
+  known = kind in evaluators_base.TYPES
+  for x in dataclasses.fields(evaluators_base.find(kind)) if known else ():
+    if isinstance(x.default, str | int | float | tuple | None):
+      found[x.name] = json.dumps(x.default)
+  return found
 
 
 def evaluator(config: Config) -> str:
