@@ -105,18 +105,20 @@ def test_results_that_are_no_finite_numbers(found, message):
 
 
 @pytest.mark.parametrize(
-  "error",
+  ("error", "said"),
   [
-    *(kind("bad") for kind in (TypeError, flax.errors.FlaxError, ValueError)),
-    KeyError("bad"),
+    (TypeError("bad"), "bad"),
+    (flax.errors.FlaxError("bad"), "bad"),
+    (ValueError("bad"), "bad"),
+    (KeyError("bad"), "no 'bad' in its batch"),
   ],
 )
-def test_models_that_the_data_do_not_fit(section, error):
+def test_models_that_the_data_do_not_fit(section, error, said):
   def predict(variables, batch):
     raise error
 
   [evaluator] = _make({"val": section}, {"loss": predict})
-  with pytest.raises(ValueError, match=r"^config.evals.val: (no ')?bad"):
+  with pytest.raises(ValueError, match=f"^config.evals.val: {said}"):
     evaluator.check({"params": ()})
 
 

@@ -160,6 +160,16 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
   assert arms.read_index(made[1])[0] == str(moved)
 
 
+def test_a_file_system_without_locks(made, monkeypatch, capsys):
+  def flock(*unused):
+    raise OSError(38, "Function not implemented")
+
+  monkeypatch.setattr(sweep.fcntl, "flock", flock)
+  _main(made, "--select", "a", "--seeds", "1")
+  assert _calls(made) == ["a,seed=0 []"]
+  assert "no locks here ([Errno 38]" in capsys.readouterr().err
+
+
 def test_some_of_the_arms(made, capsys):
   _main(made, "--select", "a", "--seeds", "1")
   assert _calls(made) == ["a,seed=0 []"]
