@@ -56,6 +56,18 @@ def test_a_run_and_its_checkpoints(run):
   assert final["test/loss"] != want["test/loss"]
 
 
+def test_a_run_of_another_machine(run, tmp_path):
+  shutil.copytree(run[1], tmp_path / "run")
+  file = tmp_path / "run/config.json"
+  trained = {"mesh": [["data", 8]], "sharding_strategy": [[".*", "fsdp"]]}
+  file.write_text(json.dumps(json.loads(file.read_text()) | trained))
+  got = checkpoints.config_of(str(tmp_path / "run"))
+  assert not trained.keys() & {*got}  # there are no 8 devices here
+  trained["mesh"] = [["data", -1]]
+  file.write_text(json.dumps(json.loads(file.read_text()) | trained))
+  assert trained.keys() <= {*checkpoints.config_of(str(tmp_path / "run"))}
+
+
 def test_another_loader_is_warned_about(run, tmp_path, caplog):
   config, folder, _ = run
   for path in (folder, folder / "checkpoints", tmp_path):

@@ -166,6 +166,15 @@ def test_two_towers_resume_exactly(tmp_path):
   _assert_same_results(folder, tmp_path / "whole")
 
 
+def test_flags_that_processes_compare(monkeypatch):
+  flags = "--xla_b=2  --xla_dump_to=/tmp/of-0 --xla_a=1"
+  monkeypatch.setenv("XLA_FLAGS", flags)
+  monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
+  found = loop._command(tiny_config(), "runs", [False], False)
+  assert found["XLA_FLAGS"] == ["--xla_a=1", "--xla_b=2"]
+  assert found["LIBTPU_INIT_ARGS"] == []
+
+
 def test_fewer_steps_than_the_checkpoint(unfinished):
   with pytest.raises(ValueError, match=r"of step 6 .*total is 5 steps"):
     _extend(tiny_config(total_steps=5), unfinished)

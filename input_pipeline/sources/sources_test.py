@@ -407,3 +407,14 @@ def test_splits_of_other_classes():
   both = sources.join([(part, 0, 2) for part in parts])
   with pytest.raises(ValueError, match="the parts have other classes, so equa"):
     both.class_names("label")
+
+
+def test_a_checksum_of_texts_is_of_their_letters():
+  def checksum(*texts):
+    column = np.empty((1, len(texts)), object)
+    column[0] = texts
+    return sources.checksum([{"text": column[0]}])
+
+  one, same = ("".join(["a", x]) for x in "bb")  # two objects
+  assert checksum(one, "c") == checksum(same, "c")
+  assert checksum(one, "c") != checksum(one, "d")
