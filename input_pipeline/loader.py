@@ -18,6 +18,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 import grain
@@ -70,11 +71,30 @@ class SingleExamples:
     yield from zip(self.indices, _iterate(dataset), strict=True)
 
 
-def _iterate(dataset: grain.IterDataset) -> Iterator[Any]:
+def _iterate(dataset: grain.IterDataset, workers: int = 0) -> Iterator[Any]:
   """Yields from a data set, and ends its threads or processes when closed."""
   host_memory.keep_images()
   with contextlib.closing(iter(dataset)) as iterator:
+    first = _start_workers(iterator) if workers else []
+    while first:
+      yield first.pop()
     yield from iterator
+
+
+def _start_workers(iterator: Iterator[Any]) -> list[Any]:
+  """Returns the first batch, if any, from workers that hear no SIGTERM, Ctrl-C.
+
+  Schedulers and terminals send signals to all processes of a run. Only the
+  parent answers them: it still needs batches until it has saved. A process
+  inherits what the thread that starts it blocks, and that thread this one's.
+  """
+  resource_tracker.ensure_running()  # Started later, it would unblock both.
+  stops = {signal.SIGTERM, signal.SIGINT}
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+  try:
+    return list(itertools.islice(iterator, 1))
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,7 +198,7 @@ class Data:
       dataset = dataset.to_iter_dataset(
         grain.ReadOptions(threads, prefetch_buffer_size=ahead)
       ).batch(shards.per_batch, batch_fn=batches.join)
-    return _iterate(dataset)
+    return _iterate(dataset, self.num_workers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,14 +269,8 @@ class _Shards:
 
 
 def _start_worker(worker_index: int, worker_count: int):
-  """Prepares a worker process, and ends it when its parent is killed.
-
-  Schedulers and terminals send signals to all processes of a run. Only the
-  parent answers them: it still needs batches until it has saved.
-  """
+  """Prepares a worker process, and ends it when its parent is killed."""
   del worker_index, worker_count
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, signal.SIG_IGN)
   host_memory.keep_images()
 
   def watch():

@@ -1,5 +1,6 @@
 """Batches: the same at any position, however the work is divided."""
 
+import concurrent.futures
 import ctypes
 import hashlib
 import itertools
@@ -8,6 +9,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import time
 
 import numpy as np
 import pyarrow
@@ -205,19 +207,30 @@ def test_corrupt_records_are_skipped_and_counted(tmp_path, how):
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_reported(data_dir):
+def test_workers_and_signals(data_dir):
   data = pipeline.training(_config(data_dir, num_workers=2), seed=0)
   batches = data.batches()
-  kill = lambda number: [
-    os.kill(process.pid, number)
+  workers = lambda: [
+    process
     for process in multiprocessing.active_children()
     if "grain" in process.name
   ]
-  next(batches)
+
   # As a scheduler sends to all processes of a run, which is then to save.
-  assert len(kill(signal.SIGTERM)) == 2
-  list(itertools.islice(batches, 50))
-  kill(signal.SIGKILL)
+  def ask_all_to_stop():
+    while len(workers()) < 2:
+      time.sleep(0.01)
+    for process in workers():  # They have not loaded our code yet.
+      os.kill(process.pid, signal.SIGTERM)
+      os.kill(process.pid, signal.SIGINT)
+
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    asked = pool.submit(ask_all_to_stop)
+    list(itertools.islice(batches, 50))
+  assert asked.result() is None
+  assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+  for process in workers():
+    process.kill()
   # What was ready may still come.
   with pytest.raises(RuntimeError, match=r"unexpectedly with exit code -9"):
     list(itertools.islice(batches, 50))
