@@ -18,6 +18,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent import futures
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -86,15 +87,21 @@ def _start_workers(iterator: Iterator[Any]) -> list[Any]:
 
   Schedulers and terminals send signals to all processes of a run. Only the
   parent answers them: it still needs batches until it has saved. A process
-  inherits what the thread that starts it blocks, and that thread this one's.
+  inherits what the thread that starts it blocks. That is not the caller's, whom
+  Ctrl-C would then reach only after the first batch.
   """
-  resource_tracker.ensure_running()  # Started later, it would unblock both.
-  stops = {signal.SIGTERM, signal.SIGINT}
-  before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-  try:
-    return list(itertools.islice(iterator, 1))
-  finally:
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+  first: futures.Future[list[Any]] = futures.Future()
+
+  def start():
+    resource_tracker.ensure_running()  # Started later, it would unblock both.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+      first.set_result(list(itertools.islice(iterator, 1)))
+    except BaseException as error:
+      first.set_exception(error)
+
+  threading.Thread(target=start, daemon=True).start()
+  return first.result()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
