@@ -93,9 +93,9 @@ def _start_workers(iterator: Iterator[Any]) -> list[Any]:
   first: futures.Future[list[Any]] = futures.Future()
 
   def start():
-    resource_tracker.ensure_running()  # Started later, it would unblock both.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
+      resource_tracker.ensure_running()  # Started later, it would unblock both.
+      signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
       first.set_result(list(itertools.islice(iterator, 1)))
     except BaseException as error:
       first.set_exception(error)

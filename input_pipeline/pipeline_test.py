@@ -215,7 +215,6 @@ def test_workers_and_signals(data_dir):
     for process in multiprocessing.active_children()
     if "grain" in process.name
   ]
-
   deadline = time.monotonic() + 60
 
   # As a scheduler sends to all processes of a run, which is then to save.
